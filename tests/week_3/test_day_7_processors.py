@@ -110,14 +110,15 @@ def changed_logits(penalties, answer):
 def test_changes_are_those_of_the_answer_whatever_was_counted_before(llm, name):
     sampling, prompt, rng = SamplingParams(**CHANGED[name]), [3, 3, 9, 200], np.random.default_rng(1)
     counting, answer = llm.Penalties(sampling, prompt, {EOS}), []
-    for _ in range(40):
-        # A step with a draft of three tokens, of which none, some or all are kept.
-        draft = rng.integers(0, 20, size=3).tolist()
-        for i in range(4):
+    for step in range(60):
+        # A step with a draft of three tokens, of which none, some or all are kept, and two without.
+        draft = rng.integers(0, 20, size=(3, 0, 0)[step % 3]).tolist()
+        for i in range(len(draft) + 1):
             fresh = llm.Penalties(sampling, prompt, {EOS})
-            want = changed_logits(fresh, [*answer, *draft[:i]])
-            assert changed_logits(counting, [*answer, *draft[:i]]) == want, f"after {answer} and {draft[:i]}"
-        answer = [*answer, *draft[: rng.integers(0, 4)], int(rng.integers(0, 20))]
+            text = [*answer, *draft[:i]] if i else answer  # which grows, so `counting` must not keep it
+            want = changed_logits(fresh, text)
+            assert changed_logits(counting, text) == want, f"after {answer} and {draft[:i]}"
+        answer += [*draft[: rng.integers(0, 4)], int(rng.integers(0, 20))]
     row = random_array(2, VOCAB)
     assert changed_logits(counting, []) == changed_logits(fresh, []), "a shorter answer takes back the rest"
     assert_close(counting(row, prompt, [5, 5]), fresh(row, prompt, [5, 5]), what="the logits after it")

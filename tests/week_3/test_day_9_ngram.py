@@ -33,10 +33,11 @@ def test_ngram_drafts(llm, text, settings, want):
 
 def looked_up(tokens, max_ngram, min_ngram, num_tokens):
     """What the docstring says, word by word."""
+    ends = [i + 1 for i in range(len(tokens) - 1) if tokens[i] == tokens[-1]][-256:]
     for n in range(max_ngram, min_ngram - 1, -1):
-        places = [i for i in range(len(tokens) - n) if tokens[i : i + n] == tokens[len(tokens) - n :]]
-        if places:
-            return tuple(tokens[places[-1] + n :][: num_tokens if n > 1 else 1])
+        found = [end for end in ends if end >= n and tokens[end - n : end] == tokens[len(tokens) - n :]]
+        if found:
+            return tuple(tokens[found[-1] :][: num_tokens if n > 1 else 1])
     return ()
 
 
@@ -52,6 +53,14 @@ def test_ngram_drafts_while_texts_grow(llm, letters, longest, shortest):
             want = looked_up(tokens, longest, shortest, 3)
             assert tuple(proposer.look_up(tokens).token_ids) == want, tokens
             assert tuple(proposer.look_up(tokens, name).token_ids) == want, (name, tokens)
+
+
+@pytest.mark.parametrize("name", [None, "a"])
+@pytest.mark.parametrize(("num_after", "want"), [(255, (3, 9, 2, 9)), (256, (1,))])
+def test_ngram_looks_at_the_most_recent_places(llm, name, num_after, want):
+    """The last token, 2, is behind a 1 once: that is the 256th or the 257th of its places."""
+    proposer, text = llm.NgramProposer(), [1, 2, 3, *[9, 2] * num_after, 1, 2]
+    assert proposer.look_up(text, name).token_ids == want, "256 of the earlier places count"
 
 
 def test_ngram_forgets_a_request(llm):

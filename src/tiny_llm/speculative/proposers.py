@@ -21,10 +21,11 @@ class NgramProposer(Proposer):
         """Returns up to `num_tokens` tokens that followed an earlier occurrence of the text's last n-gram.
 
         It uses the longest n-gram that occurs earlier, and its most recent earlier occurrence, which may
-        overlap with the end. The draft is empty if no n-gram of `min_ngram` tokens or more occurs earlier,
-        and has one token if the n-gram has one token. With a `request_id` an index of the text is kept:
-        `token_ids` must continue the tokens of the request's previous call, and a call takes time only for
-        the new tokens and for the earlier places of the last token.
+        overlap with the end. Of the earlier places of the last token only the 256 most recent ones count.
+        The draft is empty if no n-gram of `min_ngram` tokens or more occurs earlier, and has one token if
+        the n-gram has one token. With a `request_id` an index of the text is kept: `token_ids` must continue
+        the tokens of the request's previous call, and a call takes time only for the new tokens and for
+        those places.
         """
         raise NotImplementedError("task 3.9.1")
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Protocol, cast, runtime_checkable
+from typing import Final, Protocol, cast, runtime_checkable
 
 import mlx.core as mx
 
 from tiny_llm_lab.types.computing.draw import UNCHANGED, RowChanges
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.sampling import SamplingParams
+
+_COMPARED: Final = 4096  # tokens at once; Python looks only through the ones that have the first difference
 
 
 class LogitsProcessor(Protocol):
@@ -18,6 +20,7 @@ class LogitsProcessor(Protocol):
         """logits [V] of the token that follows `prompt` and `answer` -> logits [V], lazily.
 
         Called for tokens in any order: a rejected draft token is in `answer` in one call and not in the next.
+        `answer` is only lent: it may have more tokens after the call, so copy what you keep of it.
         Must not raise, because the step that calls it also serves other requests.
         """
 
@@ -42,11 +45,15 @@ def changes_of(processors: Sequence[LogitsProcessor], answer: Sequence[int], voc
 
 
 def num_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Returns how many first tokens two texts have in common; quick if one continues the other."""
+    """Returns how many first tokens two texts have in common; quick for lists that share their numbers."""
     length = min(len(one), len(other))
-    if one[:length] == other[:length]:
-        return length
-    return next(i for i in range(length) if one[i] != other[i])
+    for start in range(0, length, _COMPARED):
+        end = min(start + _COMPARED, length)
+        if one[start:end] != other[start:end]:
+            for i in range(start, end):  # all may be equal: a list and a tuple never are
+                if one[i] != other[i]:
+                    return i
+    return length
 
 
 def require_usable(sampling: SamplingParams, processors: Sequence[LogitsProcessor], vocab_size: int) -> None:

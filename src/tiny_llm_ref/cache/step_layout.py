@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
+import numpy as np
 
 from tiny_llm_lab.types.computing.paged import Slice, StateUse
 
@@ -58,6 +59,8 @@ class StepLayout:
 
 
 def _padded(tables: list[list[int]]) -> mx.array:
-    longest = max(map(len, tables), default=0)
-    rows = [table + [0] * (longest - len(table)) for table in tables]
-    return mx.array(rows, mx.int32).reshape(len(tables), longest)
+    # Of numpy, because one long request makes every row long: Python would fill them a number at a time.
+    rows = np.zeros((len(tables), max(map(len, tables), default=0)), np.int32)
+    for row, table in zip(rows, tables, strict=True):
+        row[: len(table)] = table
+    return mx.array(rows)

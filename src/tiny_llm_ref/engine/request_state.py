@@ -84,7 +84,9 @@ class RequestState:
         return [changes_of(self.processors, self._answer(i), vocab_size) for i in range(num_rows)]
 
     def _answer(self, num_drafted: int) -> list[int]:
-        return [*self.sequence.output_token_ids, *self.sequence.spec_token_ids[:num_drafted]]
+        # Not copied for a row without a draft: after a long answer that takes longer than its penalties.
+        answer = self.sequence.output_token_ids
+        return [*answer, *self.sequence.spec_token_ids[:num_drafted]] if num_drafted else answer
 
     def accept(self, tokens: Sequence[int], scores: Sequence[mx.array] = ()) -> None:
         """Append the tokens of one step to the answer, up to the token that ends it.

@@ -1,6 +1,7 @@
 """Cheap drafts of the next tokens: looked up in the text so far, or from a small model."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import cast
 
 import mlx.core as mx
@@ -12,6 +13,8 @@ from .draft_blocks import DraftBlocks, Drawn
 
 # Checkpoints of one family pad their vocabularies differently. A difference below this is padding.
 _MAX_PADDING = 1024
+# A frequent token of a long text has thousands of places, and each draft would look at all of them.
+_MAX_PLACES = 256
 
 
 class NgramProposer(Proposer):
@@ -32,15 +35,16 @@ class NgramProposer(Proposer):
         """Returns up to `num_tokens` tokens that followed an earlier occurrence of the text's last n-gram.
 
         It uses the longest n-gram that occurs earlier, and its most recent earlier occurrence, which may
-        overlap with the end. The draft is empty if no n-gram of `min_ngram` tokens or more occurs earlier,
-        and has one token if the n-gram has one token. With a `request_id` an index of the text is kept:
-        `token_ids` must continue the tokens of the request's previous call, and a call takes time only for
-        the new tokens and for the earlier places of the last token.
+        overlap with the end. Of the earlier places of the last token only the 256 most recent ones count.
+        The draft is empty if no n-gram of `min_ngram` tokens or more occurs earlier, and has one token if
+        the n-gram has one token. With a `request_id` an index of the text is kept: `token_ids` must continue
+        the tokens of the request's previous call, and a call takes time only for the new tokens and for
+        those places.
         """
         index = _Occurrences() if request_id is None else self._indexes.setdefault(request_id, _Occurrences())
         index.extend(token_ids)
         best, after = 0, 0
-        for place in index.before_last():
+        for place in islice(index.before_last(), _MAX_PLACES):
             length = _matching(token_ids, place, self.max_ngram)
             if length > best:
                 best, after = length, place + 1

@@ -9,12 +9,15 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from dataclasses import replace
 from unittest.mock import Mock
 
+import mlx.core as mx
 import pytest
 from tests.helpers.disk_faults import FAULTS, disked, fault_run, files_in
 from tests.helpers.fuzz_models import Models
+from tests.helpers.hybrids import HYBRID
 
 import tiny_llm_ref
 from tiny_llm_lab import LLM, AsyncLLM, SamplingParams
@@ -23,6 +26,7 @@ from tiny_llm_lab.serving.prefix_disk import kv_rows, saver
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.serving.prefix_disk.prefix_disk import find_chain
 from tiny_llm_lab.types import Prompt
+from tiny_llm_ref.cache.paged_states import HybridKvCache
 
 pytestmark = pytest.mark.usefixtures("kernels_on")
 ANSWER = SamplingParams(max_tokens=6, ignore_eos=True)
@@ -234,6 +238,23 @@ def test_a_row_says_whether_a_draft_model_has_read_the_block(models, monkeypatch
     rows = kv_rows.KvRows([cache], growing.pools, is_stored)
     rows.put([11, 14, 91], rows.copy([128, 21, 128]))  # a pool of 4 << 5 blocks ends before 128
     assert (is_stored[11], is_stored[14], is_stored[91], sum(is_stored)) == (1, 0, 1, 101)
+
+
+def test_states_are_copied_once():
+    """On the engine's thread, and those of a large model take 150 MB."""
+    assert HYBRID.hybrid is not None
+    large = replace(HYBRID.hybrid, delta_net=replace(HYBRID.hybrid.delta_net, value_head_dim=4096))
+    cache = HybridKvCache(HYBRID, large, 1, 4, mx.float32, None)
+    rows = kv_rows.KvRows([cache], (), bytearray())
+    states = random.Random(0).randbytes(rows.state_bytes)
+    rows.put_states(7, 12, states)
+    tracemalloc.start()
+    copied = rows.copy_states(7)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert copied == states
+    assert len(copied) == len(states), "bytes, also for whoever counts what waits for the disk"
+    assert most < 1.1 * len(states)
 
 
 def test_what_memory_finds_is_used_on_the_disk(models, tmp_path):

@@ -62,7 +62,7 @@ class GrammarProcessor(MaskProcessor):
         """See `RowProcessor`."""
         allowed = None
         try:
-            if self.error is None and self._follow(list(answer), vocab_size):
+            if self.error is None and self._follow(answer, vocab_size):
                 allowed = self._allowed(vocab_size)
             if self.error is None and self._matcher.is_error():
                 self._end(self._matcher.get_error())
@@ -88,14 +88,14 @@ class GrammarProcessor(MaskProcessor):
         allowed[-1] &= np.uint32(0xFFFFFFFF >> -vocab_size % 32)
         return allowed
 
-    def _follow(self, answer: list[int], num_tokens: int) -> bool:
+    def _follow(self, answer: Sequence[int], num_tokens: int) -> bool:
         """Move the matcher to the end of `answer`; False if that does not follow the form."""
         known = num_common(self._consumed, answer)
         # A draft of the last call may have been rejected since.
         if known < len(self._consumed) and not self._matcher.rollback(len(self._consumed) - known):
             return False
-        new = answer[known:]
+        new = list(answer[known:])
         is_inside = all(0 <= token < num_tokens for token in new)
         num_followed = self._matcher.try_consume_tokens(new) if is_inside else 0
-        self._consumed = answer[: known + num_followed]
+        self._consumed[known:] = new[:num_followed]
         return num_followed == len(new)

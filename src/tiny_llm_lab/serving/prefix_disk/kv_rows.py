@@ -57,10 +57,12 @@ class KvRows:
                 stored = mx.array(np.stack(parts)).view(pool.dtype)
                 pool[mx.array(numbers)] = stored.reshape(-1, *pool.shape[1:])
 
-    def copy_states(self, number: int) -> bytes:
+    def copy_states(self, number: int) -> Bytes:
         """The states of a snapshot."""
         layers = [layer for cache in self._hybrids for layer in cache.states]
-        return b"".join(np.array(part).tobytes() for layer in layers for part in layer.states[number])
+        parts = [np.array(part, copy=False).reshape(-1) for layer in layers for part in layer.states[number]]
+        whole: NDArray[np.float32] = np.concatenate(parts)
+        return whole.data.cast("B")
 
     def put_states(self, number: int, num_tokens: int, row: Bytes) -> None:
         """Make these states a snapshot, after `num_tokens` tokens."""
