@@ -197,7 +197,7 @@ def _together(seen: Sequence[int], room: int) -> Iterator[slice]:
     yield slice(first, len(seen))
 
 
-def _piece(tables: npt.NDArray[np.int32], seen: Sequence[int], rows: slice, groups: int, size: int) -> _Piece:
+def _piece(tables: npt.NDArray[np.int32], seen: list[int], rows: slice, groups: int, size: int) -> _Piece:
     own, longest = seen[rows], max(seen[rows])
     blocks = tables[rows, None, : -(-longest // size)] * groups + np.arange(groups)[:, None]
     mask = None
