@@ -8,6 +8,7 @@ import signal
 import ssl
 import subprocess
 import threading
+from unittest.mock import Mock
 
 import httpx2
 import pytest
@@ -118,7 +119,7 @@ def test_an_error_behind_the_last_output_is_told():
     async def run():
         changed = asyncio.Event()
         stream = RequestStream("x", changed)
-        answers = Answers(None, [stream], changed)
+        answers = Answers(Mock(picture_bytes=0), [stream], changed)
         stream.put(EngineOutput("x", (5,), "a"))
         stream.fail(RuntimeError("no memory"))
         assert [output.text for _, output in await anext(answers)] == ["a"]

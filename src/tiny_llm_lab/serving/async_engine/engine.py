@@ -147,10 +147,12 @@ class AsyncEngine:
     def __init__(
         self, link: EngineLink, listeners: Sequence[EngineListener] = (), clock: Clock = time.monotonic
     ) -> None:
-        """Nothing runs before `start`, which sets facts and config. Sets memory_note = ""."""
+        """Nothing runs before `start`, which sets facts and config. Sets memory_note = "" and picture_bytes
+        = 0, of requests that have not ended, which their readers count.
+        """
         self.facts: messages.EngineFacts
         self.config: SchedulerConfig  # now
-        self.memory_note = ""
+        self.memory_note, self.picture_bytes = "", 0
         self._link, self._listeners = link, tuple(listeners)
         self._streams: dict[str, RequestStream] = {}
         self._replies = Replies()

@@ -17,6 +17,7 @@ from tiny_llm_lab.types import EngineOutput, SamplingParams
 
 _NO_FIELDS, _NO_HEADERS = CompletionFields.model_validate({}), MappingProxyType[str, str]({})
 _PROGRESS_S: Final = 0.5  # between two of a prompt's
+_PICTURE_BYTES: Final = 2**29  # of all requests; 16 of the largest pictures have 192 MiB
 
 
 def require_prompt(served: ServedModel, token_ids: Sequence[int], param: str = "prompt") -> None:
@@ -88,7 +89,7 @@ class Answers:
         self._open = dict(enumerate(streams))
         self._error: ApiError | None = None
         self._timers: list[asyncio.TimerHandle] = []
-        self._num_taken = 0  # since the last tick
+        self._picture_bytes = self._num_taken = 0  # the latter since the last tick
         self._is_quiet = False  # nothing came between two ticks, and the reader doesn't know yet
 
     @classmethod
@@ -113,6 +114,8 @@ class Answers:
         n = fields.n or 1
         # All inputs of one request enter while a place is free: they are ended together, and bounded.
         require_queue(served, 1 if sampling.pooling else len(prompts) * n)
+        num_bytes = sum(each.patches.nbytes for each in pictures)
+        require_pictures(served, num_bytes)
         changed, arrival_s = asyncio.Event(), time.perf_counter()
         requests = [
             NewRequest(
@@ -129,7 +132,8 @@ class Answers:
         # Inputs that are pooled come by the thousand, and none goes on from another as a conversation does.
         told = [] if sampling.pooling else requests[::n]
         watched = [served.watch.expect(each, headers, served.tokenizer) for each in told]
-        answers = cls(served.engine, await served.engine.add(requests, changed), changed)
+        answers = cls(served.engine, await _added(served.engine, requests, changed, num_bytes), changed)
+        answers._picture_bytes = num_bytes
         answers.prompts, answers.has_progress = watched, bool(fields.return_progress)
         quiet_s = _PROGRESS_S if answers.has_progress else served.limits.keep_alive_s
         answers._start_timers(served.limits.request_timeout_s, quiet_s)
@@ -167,6 +171,8 @@ class Answers:
         ended = [stream for stream in self._open.values() if not stream.is_done]
         if ended:
             self._engine.abort(*ended)
+        self._engine.picture_bytes -= self._picture_bytes
+        self._picture_bytes = 0
         self._open.clear()
         self._changed.set()
         return len(ended)
@@ -219,10 +225,31 @@ def require_queue(served: ServedModel, num_new: int) -> None:
         message = f"you asked for {num_new} answers, and this server takes {most} at a time: ask for fewer"
         raise ApiError(400, message)
     if served.engine.num_requests + num_new > most:
-        message = f"{served.engine.num_requests} requests are running or waiting: try again later"
-        raise ApiError(
-            429, message, "rate_limit_error", code="rate_limit_exceeded", headers={"Retry-After": "1"}
-        )
+        raise _busy(f"{served.engine.num_requests} requests are running or waiting: try again later")
+
+
+def require_pictures(served: ServedModel, num_new: int) -> None:
+    """Raise ApiError when requests that have not ended hold so many bytes of pictures that no more fit."""
+    held = served.engine.picture_bytes
+    if held and held + num_new > _PICTURE_BYTES:
+        raise _busy(f"{held >> 20} MiB of pictures are being answered: try again later, or send smaller ones")
+
+
+async def _added(
+    engine: AsyncEngine, requests: Sequence[NewRequest], changed: asyncio.Event, num_bytes: int
+) -> Sequence[RequestStream]:
+    """The streams of `requests`, which hold so many bytes of pictures."""
+    engine.picture_bytes += num_bytes
+    try:
+        return await engine.add(requests, changed)
+    except BaseException:
+        engine.picture_bytes -= num_bytes
+        raise
+
+
+def _busy(message: str) -> ApiError:
+    retry = {"Retry-After": "1"}
+    return ApiError(429, message, "rate_limit_error", code="rate_limit_exceeded", headers=retry)
 
 
 def _engine_error(error: Exception) -> ApiError:
