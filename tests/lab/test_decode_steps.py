@@ -11,6 +11,7 @@ from tests.helpers.some_gpu import attended
 from tests.helpers.tolerance import F32, assert_close
 from tests.helpers.toy import QWEN3, toy_weights
 
+from tiny_llm_lab.runtime.native import mlx_pages
 from tiny_llm_lab.runtime.native.device.decode_kernel import always
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 
@@ -79,6 +80,7 @@ def test_what_was_not_tested_is_gathered(gpu, llm):
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_gathered_together_is_no_more_than_the_plan_has(llm, monkeypatch, seed):
     """One long request and many short ones would each be as long as the longest."""
+    monkeypatch.setattr(mlx_pages, "_FEW_TOKENS", 40)
     draw, gathered = random.Random(seed), list[tuple[int, int]]()
     lengths = [draw.choice((3, 20, 300)) + draw.randrange(9) for _ in range(12)]
     step = Requests(llm, lengths, [1] * 12, 8, D=64)

@@ -1,9 +1,9 @@
 """Keys and values in the blocks of a pool (PagedAttention, Kwon et al. 2023, arXiv 2309.06180)."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import mlx.core as mx
-import numpy as np
 
 from tiny_llm_lab.types import Memory, ModelConfig, UserError
 
@@ -75,10 +75,15 @@ class PagedKvCache:
     def _require(self, layout: StepLayout) -> None:
         if not self.keys:
             raise ValueError("the cache has been released")
-        for what, array, count in (
-            ("slots", layout.slots, self.num_blocks * self.block_size),
-            ("blocks", layout.block_tables, self.num_blocks),
+        slots = cast(list[int], layout.slots.tolist())
+        # Without the zeros behind each request's own: one long request makes all tables long.
+        width, size = layout.block_tables.shape[1], self.block_size
+        tables = memoryview(cast(bytes, layout.block_tables)).cast("B").cast("i") if width else ()
+        spans = ((r * width, -(-length // size)) for r, length in enumerate(layout.lengths))
+        blocks = [block for start, count in spans for block in tables[start : start + count]]
+        for what, numbers, count in (
+            ("slots", slots, self.num_blocks * self.block_size),
+            ("blocks", blocks, self.num_blocks),
         ):
-            numbers = np.array(array, copy=False)
-            if numbers.size and not 0 <= numbers.min() <= numbers.max() < count:
-                raise ValueError(f"{what} must be 0 to {count - 1}, not {numbers.min()} to {numbers.max()}")
+            if numbers and not 0 <= min(numbers) <= max(numbers) < count:
+                raise ValueError(f"{what} must be 0 to {count - 1}, not {min(numbers)} to {max(numbers)}")

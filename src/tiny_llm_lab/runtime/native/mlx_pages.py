@@ -16,6 +16,7 @@ Made = TypeVar("Made")
 _LARGEST = 127  # of 8 bits: -128 has no opposite
 # MLX passes smaller arrays in another address space, and compiles a kernel again whenever that changes.
 _LEAST_SIZE = 8
+_FEW_TOKENS = 4096  # which have 8 MiB in a layer of a 27B
 
 
 class Kept:
@@ -186,12 +187,12 @@ def _together(seen: Sequence[int], room: int) -> Iterator[slice]:
     """Which neighbours to gather together, of requests that see so many tokens.
 
     Each is padded to the longest of them, and all are at most twice what they see, and `room` tokens, which
-    is what the memory plan has for them.
+    is what the memory plan has for them; but few tokens are not worth another call.
     """
     first = total = longest = 0
     for i, length in enumerate(seen):
         total, longest = total + length, max(longest, length)
-        if i > first and (i + 1 - first) * longest > min(2 * total, room):
+        if i > first and (i + 1 - first) * longest > max(_FEW_TOKENS, min(2 * total, room)):
             yield slice(first, i)
             first, total, longest = i, length, length
     yield slice(first, len(seen))
