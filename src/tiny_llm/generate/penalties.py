@@ -26,7 +26,10 @@ class Penalties:
         raise NotImplementedError("task 3.7.3")
 
     def changes(self, answer: Sequence[int], vocab_size: int) -> RowChanges:
-        """Returns what `__call__` changes after `answer`. Counts only what differs from the last call's."""
+        """Returns what `__call__` changes after `answer`, a list that may grow once you have returned.
+
+        Counts only what differs from the last call's.
+        """
         raise NotImplementedError("task 3.7.3")
 
 

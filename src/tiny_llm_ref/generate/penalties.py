@@ -45,7 +45,10 @@ class Penalties:
         return mx.put_along_axis(logits, tokens, scores, axis=0)
 
     def changes(self, answer: Sequence[int], vocab_size: int) -> RowChanges:
-        """Returns what `__call__` changes after `answer`. Counts only what differs from the last call's."""
+        """Returns what `__call__` changes after `answer`, a list that may grow once you have returned.
+
+        Counts only what differs from the last call's.
+        """
         known = num_common(self._counted, answer)
         removed, added = self._counted[known:], answer[known:]
         self._counts.subtract(removed)
