@@ -231,7 +231,7 @@ def test_two_servers_on_one_port():
         listen("no such host", 0)
 
 
-def test_a_mac_would_listen_beside_another_program(monkeypatch):
+def test_a_mac_refuses_a_port_that_another_program_has(monkeypatch):
     """One at all addresses, the other at one of them: there `bind` refuses neither."""
     monkeypatch.setattr(run_server.sys, "platform", "darwin")
     with listen("0.0.0.0", 0) as sock:

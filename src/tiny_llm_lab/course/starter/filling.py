@@ -178,8 +178,10 @@ def _lines(
         if each.replaced:
             why = "given as later days need it; your version"
             yield f"{name}: {', '.join(each.replaced)} {why} is in {kept[name]}"
-        for owner in dict.fromkeys(_needed_class(sources[name], left) for left in each.left):
-            names = [left for left in each.left if _needed_class(sources[name], left) == owner]
+        left_by_class: dict[str, list[str]] = {}
+        for left in each.left:
+            left_by_class.setdefault(_needed_class(sources[name], left), []).append(left)
+        for owner, names in left_by_class.items():
             tasks = dict.fromkeys(sources[name].task_of[left].id for left in names)
             own = {task.id for of, task in sources[name].task_of.items() if is_of(of, [owner])}
             begun = next(task.id for task in course.tasks if task.id in own)

@@ -83,11 +83,11 @@ def _note(course: Course, task: Task, written_before: Collection[str]) -> None:
 
 
 def _without_answers(text: Source, names: Collection[str], starter: Source) -> Source:
-    """A learner's file with the functions `names` as in the starter's, classes without own fields."""
+    """A learner's file with the functions `names` as in the starter's, and no own fields in their classes."""
     own, listed = text.functions, text.definitions.values()
     begun = {each.owner for each in listed if each.is_field and each.name not in starter.definitions}
-    is_left = {name: name in own and own[name].is_stub and not is_of(name, begun) for name in names}
-    return restored(text, starter, [name for name in names if not is_left[name]])
+    stubs = {name for name in own if own[name].is_stub and not is_of(name, begun)}
+    return restored(text, starter, [name for name in names if name not in stubs])
 
 
 def _python(course: Course, task: Task) -> Iterator[tuple[str, str]]:

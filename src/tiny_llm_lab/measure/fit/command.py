@@ -62,13 +62,13 @@ def run(args: Namespace) -> int:
     speed = load_calibration(Path(args.calibration)) if args.calibration else None
     models = [model_called(args.model)] if args.model else list(known_models())
     verdicts = sorted((verdict(each, settings, here, length) for each in models), key=_order)
-    serve = " ".join([program(), "serve", *(["--device", args.device] if args.device else []), "--model"])
     if args.json:
         print(json.dumps({"free": here.free, "models": [_document(each) for each in verdicts]}))
-    elif args.model:
-        print(_one(verdicts[0], here, speed, settings, serve))
     else:
-        print(_all(verdicts, here, serve))
+        print(_one(verdicts[0], here, speed, settings) if args.model else _all(verdicts, here))
+        if verdicts[0].plan:
+            device = ["--device", args.device] if args.device else []
+            print("", " ".join([program(), "serve", *device, "--model", verdicts[0].model.name]), sep="\n")
     return 0 if any(each.plan for each in verdicts) else EXIT_FAILED
 
 
@@ -113,7 +113,7 @@ def _row(model: KnownModel, plan: MemoryPlan, with_drafts: int) -> list[str]:
     return [model.name, readable(model.weights), lengths[0], *map(str, counts), lengths[1]]
 
 
-def _all(verdicts: list[Verdict], here: DeviceMemory, serve: str) -> str:
+def _all(verdicts: list[Verdict], here: DeviceMemory) -> str:
     titles = ("weights", "one request", "x 8k", "x 32k", "states", "mtp")
     columns = [Column("model, 4 bits", KEEP, is_left=True), *(Column(title, KEEP) for title in titles)]
     rows = [_row(each.model, each.plan, each.with_drafts) for each in verdicts if each.plan]
@@ -123,14 +123,10 @@ def _all(verdicts: list[Verdict], here: DeviceMemory, serve: str) -> str:
         lines += ["", "these do not fit:"]
         for each in refused:
             lines += wrapped_lines(f"{each.model.name:26} {each.complaint}", 80, " " * 27)
-    if verdicts and verdicts[0].plan:
-        lines += ["", f"{serve} {verdicts[0].model.name}"]
     return "\n".join(lines)
 
 
-def _one(
-    each: Verdict, here: DeviceMemory, speed: Calibrated | None, settings: EngineSettings, serve: str
-) -> str:
+def _one(each: Verdict, here: DeviceMemory, speed: Calibrated | None, settings: EngineSettings) -> str:
     name, plan = each.model.name, each.plan
     if plan is None:
         return f"{name} does not fit: {each.complaint}"
@@ -157,7 +153,7 @@ def _one(
         rows["first token"] = ", ".join(times) + " tokens, alone"
     width = max(map(len, rows))
     lines = [f"{name}", *(f"{title:{width}}  {text}" for title, text in rows.items())]
-    return "\n".join([*lines, "", f"{serve} {name}"])
+    return "\n".join(lines)
 
 
 def prompt_s(speed: Calibrated, num_tokens: int, budget: int) -> float:

@@ -91,7 +91,7 @@ class CrashError(Exception):
 
 
 def say(line: str, indent: str = _INDENT) -> None:
-    """Write a line to stdout; on a terminal it breaks between words, and goes on behind `indent`."""
+    """Write a line to stdout; on a terminal it breaks between words, and `indent` begins the lines below."""
     print("\n".join(wrapped_lines(line, terminal_width(), indent)), flush=True)
 
 

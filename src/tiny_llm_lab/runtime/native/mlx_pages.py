@@ -49,7 +49,7 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Segment:
-    """Rows of a step that one call of a kernel computes: a chunk, or requests with a single row."""
+    """Rows of a step that are computed alike: a chunk, or requests with a single row."""
 
     rows: slice
     is_chunk: bool
@@ -184,10 +184,10 @@ def _segments(
 
 
 def _together(seen: Sequence[int], room: int) -> Iterator[slice]:
-    """Which neighbours to gather together, of requests that see so many tokens.
+    """Yield slices of neighbouring requests to gather together; `seen` has each request's stored tokens.
 
-    Each is padded to the longest of them, and all are at most twice what they see, and `room` tokens, which
-    is what the memory plan has for them; but few tokens are not worth another call.
+    A gather pads each request to the longest. With padding it has at most twice the stored tokens and at most
+    `room` tokens, for which the memory plan has space, unless it has few tokens or a single request.
     """
     first = total = longest = 0
     for i, length in enumerate(seen):

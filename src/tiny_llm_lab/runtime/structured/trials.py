@@ -97,7 +97,7 @@ class Trials:
         """Return when the process has taken `client`. Raises OSError when it has died."""
         try:
             socket.send_fds(control, [b"f"], [client.fileno()])
-            # Until it says so: macOS shuts a socket that nobody has open while a message carries it.
+            # Wait for its word: macOS shuts a socket that is open in no process while a message carries it.
             if not control.recv(1):
                 raise ConnectionResetError
         except BaseException:

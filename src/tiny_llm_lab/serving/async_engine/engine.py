@@ -148,7 +148,7 @@ class AsyncEngine:
         self, link: EngineLink, listeners: Sequence[EngineListener] = (), clock: Clock = time.monotonic
     ) -> None:
         """Nothing runs before `start`, which sets facts and config. Sets memory_note = "" and picture_bytes
-        = 0, of requests that have not ended, which their readers count.
+        = 0: bytes of the pictures of requests that have not ended, which `Answers` counts.
         """
         self.facts: messages.EngineFacts
         self.config: SchedulerConfig  # now

@@ -94,7 +94,7 @@ class Proposer:
         text += sequence.tokens_between(len(text), sequence.num_tokens)
         return text
 
-    @cached_property  # a proposer of one's own may not call our __init__
+    @cached_property  # a subclass may not call our __init__
     def _texts(self) -> WeakKeyDictionary[TokenSequence, list[int]]:
         return WeakKeyDictionary()
 

@@ -72,7 +72,7 @@ def test_what_was_given_is_not_left_to_extend(own, says, clone):
 
 
 def test_a_parameter_that_an_earlier_day_adds_is_to_be_written(grade, clone):
-    """Filling days gives none to a function of one's own, so it is not the cure."""
+    """`stubs --fill-before` adds none to your own functions, so it is not the cure."""
     day = '[[day]]\nid = "1.3"\ntitle = "Three"\nchapter = "two.md"\n'
     task = '[[task]]\nid = "1.3.1"\ntitle = "z"\nfile = "counter.py"\nsymbols = []\ngrows = ["Counter"]\n'
     edit(clone, "course.toml", '[[task]]\nid = "1.1.1"', f'{day}{task}[[task]]\nid = "1.1.1"')

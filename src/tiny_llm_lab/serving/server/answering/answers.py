@@ -89,7 +89,8 @@ class Answers:
         self._open = dict(enumerate(streams))
         self._error: ApiError | None = None
         self._timers: list[asyncio.TimerHandle] = []
-        self._picture_bytes = self._num_taken = 0  # the latter since the last tick
+        self._picture_bytes = 0  # counted in the engine's
+        self._num_taken = 0  # since the last tick
         self._is_quiet = False  # nothing came between two ticks, and the reader doesn't know yet
 
     @classmethod
@@ -229,7 +230,7 @@ def require_queue(served: ServedModel, num_new: int) -> None:
 
 
 def require_pictures(served: ServedModel, num_new: int) -> None:
-    """Raise ApiError when requests that have not ended hold so many bytes of pictures that no more fit."""
+    """Raise ApiError when `num_new` bytes of pictures do not fit next to those of other requests."""
     held = served.engine.picture_bytes
     if held and held + num_new > _PICTURE_BYTES:
         raise _busy(f"{held >> 20} MiB of pictures are being answered: try again later, or send smaller ones")
@@ -238,7 +239,7 @@ def require_pictures(served: ServedModel, num_new: int) -> None:
 async def _added(
     engine: AsyncEngine, requests: Sequence[NewRequest], changed: asyncio.Event, num_bytes: int
 ) -> Sequence[RequestStream]:
-    """The streams of `requests`, which hold so many bytes of pictures."""
+    """The streams of `requests`, which hold `num_bytes` of pictures."""
     engine.picture_bytes += num_bytes
     try:
         return await engine.add(requests, changed)
