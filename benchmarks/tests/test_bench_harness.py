@@ -194,6 +194,14 @@ def test_a_missing_baseline_is_one_line(monkeypatch, capsys):
     assert "not installed" in result["skipped"]["torch"] and result["peers"] == {}
 
 
+def test_what_our_own_python_lacks_is_what_to_install(monkeypatch):
+    installed(monkeypatch, False)
+    for peer in bench_of_clone.PEERS.values():
+        if peer.variable:
+            monkeypatch.setenv(peer.variable, "python")
+            assert "run pip install no_such_module (" in str(peer.missing())
+
+
 def test_engines_take_turns(monkeypatch, capsys):
     installed(monkeypatch, True)
     children = Children()
@@ -217,20 +225,8 @@ FORMATS = [("4", ["Q4_0", "BF16"]), ("8", ["Q8_0", "BF16"]), ("16", ["BF16"])]
 def test_llama_cpp_has_as_many_bits_as_the_model(monkeypatch, bits, formats):
     installed(monkeypatch, True)
     children = Children()
-    assert (
-        bench(
-            monkeypatch,
-            children,
-            "--bits",
-            bits,
-            "--repeats",
-            "1",
-            "--baselines",
-            "llama.cpp",
-            catalogue=COMMANDS,
-        )
-        == 0
-    )
+    flags = f"--bits {bits} --repeats 1 --baselines llama.cpp".split()
+    assert bench(monkeypatch, children, *flags, catalogue=COMMANDS) == 0
     variants = [spec.variant for spec in children.asked if spec.solution == "llama.cpp"]
     assert variants == [variant for each in formats for variant in (f"{each} fa", each)]
 

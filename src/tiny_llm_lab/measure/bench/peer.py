@@ -42,7 +42,8 @@ class Peer:
         absent = [name for name in self.requires if importlib.util.find_spec(name) is None]
         if not absent:
             return None
-        return f"{' and '.join(absent)} not installed: run pip install {self.packages} (see CONTRIBUTING.md)"
+        packages = " ".join(absent) if self.variable else self.packages  # the other python has its own
+        return f"{' and '.join(absent)} not installed: run pip install {packages} (see CONTRIBUTING.md)"
 
 
 NO_PEERS: Final[Mapping[str, Peer]] = MappingProxyType({})
